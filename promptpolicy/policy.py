@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -312,6 +312,22 @@ def compose(role: Role, directives: Iterable[Directive], count: CountTokens, max
 def measure(role: Role, directives: Iterable[Directive], count: CountTokens) -> Policy:
     """Compose the identity like `compose`, but without a limit."""
     return _compose(role, directives, count)[0]
+
+
+def with_drafts(
+    directives: Iterable[Directive], drafts: Mapping[Slot, str | None], scope: Scope
+) -> tuple[Directive, ...]:
+    """Return *directives*, which apply in *scope*, with the texts of *drafts* in place of those of their slots.
+
+    A text of None clears the slot. A draft has the version 0. Raises `InvalidDirective` for an invalid text, and for a
+    slot that does not apply in *scope*.
+    """
+    applicable = places_of(scope)
+    if wrong := next((slot for slot in drafts if slot.place not in applicable), None):
+        raise InvalidDirective(f"a draft for {wrong.label} has no effect in {scope.context_id or scope.workspace_id}")
+    texts = {slot: canonical(text) for slot, text in drafts.items() if text is not None}
+    live = (directive for directive in directives if directive.slot not in drafts)
+    return (*live, *(Directive(slot, 0, text) for slot, text in texts.items()))
 
 
 def baseline(role: Role) -> str:

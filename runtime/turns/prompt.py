@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role, Scope, StoreUnavailable
 from connectors.redis_calls import Answer, RoundTrip
 from grounding.memory.frames import SHIPPED, Frames, InvalidFrames, frames_of
+from grounding.memory.frames import problem_in as problem_in_frames
 from grounding.pipeline import Pipeline, StrategyChooser, TurnLayers, error_word, first_error
 from grounding.prompt import (
     LONGEST_TOKEN_CHARACTERS,
@@ -44,9 +45,10 @@ from grounding.prompt_input import (
     Tokens,
 )
 from grounding.strategy import ENGLISH, Choice, Cues, FoldedText, InvalidCues, Strategy, cues_of
+from grounding.strategy import problem_in as problem_in_cues
 from promptpolicy import policy
 from promptpolicy.directives import Directives
-from promptpolicy.policy import Directive, Kind, Policy, PolicyTooLarge
+from promptpolicy.policy import Directive, InvalidDirective, Kind, Policy, PolicyTooLarge, Slot, with_drafts
 from runtime.formatters import FormattedTexts, Formatters
 from runtime.llm import Model
 from runtime.machine import MachineMonitor
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 
 LONG_TEXT_CHARACTERS = 20_000
 """If a question is longer, its prompt is assembled in a thread."""
+NO_DRAFTS: Mapping[Slot, str | None] = {}
+_PROBLEMS = {Kind.CUES: problem_in_cues, Kind.FRAMES: problem_in_frames}
 _log = structlog.get_logger()
 
 
@@ -111,15 +115,21 @@ class PromptBuilder:
         history: Sequence[TailEntry] | None = None,
         *,
         first: str | None = None,
+        drafts: Mapping[Slot, str | None] = NO_DRAFTS,
     ) -> BuiltPrompt:
         """Return the prompt for *question*.
 
         A *history* replaces the stored conversation. *first* is the model that will be asked first, if not the one of
         the settings. With a *turn_id* the numbers of the global context's lines are stored; without it nothing is.
+        *drafts* are texts in place of those of their slots' directives (None clears a slot), for a dry run only.
 
-        Raises `grounding.prompt.assemble.ContextTooLarge`. If the censors cannot be read, raises
+        Raises `grounding.prompt.assemble.ContextTooLarge`, and `promptpolicy.policy.InvalidDirective` for a draft that
+        could not be published or has no effect in the place. If the censors cannot be read, raises
         `connectors.message.StoreUnavailable` while the store is away, else `CensorsUnknown`.
         """
+        if drafts and turn_id:
+            raise ValueError("a turn is answered with the directives that are live, never with a draft")
+        _check_tables(drafts)
         window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
         offer = await self._tooling.offer(question, window_tokens=window, first=first)
         started = time.perf_counter()
@@ -136,6 +146,7 @@ class PromptBuilder:
                 injected_task = parts.create_task(self._formatters.inject(_request(question)))
                 await trip.send()
                 directives, degraded = await self._load_directives(scope, stamps)
+                directives = with_drafts(directives, drafts, scope)
                 cues, frames = cues_in(directives), frames_in(directives)
                 messages = await gathering.last_messages()
                 said = FoldedText.of(question.text)
@@ -314,6 +325,13 @@ class PromptBuilder:
         started = time.perf_counter()
         prompt = await asyncio.to_thread(build_prompt, context, self._tokens)
         return BuiltPrompt(context, prompt, (time.perf_counter() - started) * 1000)
+
+
+def _check_tables(drafts: Mapping[Slot, str | None]) -> None:
+    """Raise `InvalidDirective` for a draft of cues or frames that cannot be read."""
+    for slot, text in drafts.items():
+        if text is not None and (check := _PROBLEMS.get(slot.kind)) and (problem := check(text)):
+            raise InvalidDirective(f"{slot.label}: {problem}")
 
 
 def _censors_error(degraded: Sequence[DegradedBlock]) -> AgentRuntimeError:

@@ -17,7 +17,7 @@ from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import Censor, Passage, TailEntry, load_tokens
 from grounding.retrieval import Found
 from grounding.tools import Toolbox
-from promptpolicy.policy import EVERYWHERE, Directive, Kind, Place, Slot
+from promptpolicy.policy import EVERYWHERE, Directive, InvalidDirective, Kind, Place, Slot
 from promptpolicy.sigils import Sigil
 from runtime.formatters import Formatters
 from runtime.llm import Completion, ModelUnavailable, ToolCall
@@ -289,6 +289,40 @@ async def test_cues_that_this_release_cannot_read_leave_those_that_ship() -> Non
 
     assert built.context.reason == "workspace_retrieval_cue"
     assert events[0]["event"] == "cues.unreadable"
+
+
+async def test_a_dry_run_has_the_text_of_a_draft_in_place_of_the_directive() -> None:
+    workspace = Slot(Place(Scope("acme")), Kind.SOUL)
+    question = Question.of(batch((MESSAGE, Role.MEMBER)))
+    drafts = {RULE.slot: "  Speak of boats only.\n", workspace: "Be brief."}
+    built = await prompting().build(question, "", drafts=drafts)
+    cleared = await prompting().build(question, "", drafts={RULE.slot: None})
+
+    assert RULE.text not in built.prompt.system
+    assert "Speak of boats only.\n" in built.prompt.system
+    assert built.context.identity_versions == ("global/system@0", "workspace/soul@0")
+    assert RULE.text not in cleared.prompt.system
+    assert RULE.text in (await prompting().build(question, "")).prompt.system
+
+
+async def test_a_draft_of_cues_decides_the_strategy_of_a_dry_run() -> None:
+    question = Question.of(batch((replace(MESSAGE, text="is it in the netlist?"), Role.MEMBER)))
+    cues = Slot(Place(Scope("acme")), Kind.CUES)
+    built = await prompting().build(question, "", drafts={cues: '[add]\ndocuments = ["netlist"]'})
+
+    assert built.context.reason == "workspace_retrieval_cue"
+    with pytest.raises(InvalidDirective, match=r"cues \(workspace\): .*nonsense"):
+        await prompting().build(question, "", drafts={cues: "[nonsense]"})
+
+
+async def test_no_turn_is_answered_with_a_draft_and_a_draft_of_another_place_is_refused() -> None:
+    question = Question.of(batch((MESSAGE, Role.MEMBER)))
+    elsewhere = Slot(Place(Scope("acme", "telegram:-200")), Kind.SYSTEM)
+
+    with pytest.raises(ValueError, match="live"):
+        await prompting().build(question, "t1", drafts={RULE.slot: "Speak of boats only."})
+    with pytest.raises(InvalidDirective, match="telegram:-100"):
+        await prompting().build(question, "", drafts={elsewhere: "Speak of boats only."})
 
 
 class NoCheckpoints:
