@@ -244,6 +244,9 @@ class HttpSettings(BaseModel):
     """Port to listen on; 0 takes a free one."""
     admin_token: SecretStr | None = None
     """Token of the administrator. Unset: one is generated into DATA_DIR/admin-token, readable by you alone."""
+    audit_key: Annotated[SecretStr | None, Field(min_length=16)] = None
+    """Key that signs the audit log. Unset: one is generated into DATA_DIR/audit-key. Machines that share a Redis need
+    the same."""
     http_public_url: WebUrl | None = None
     """Where other machines reach this runtime; its host is served too. Telegram's webhook is registered there."""
     http_allowed_hosts: List = ()

@@ -1,8 +1,7 @@
 """Decides who may talk to the bot, in which role, and how often; keeps the tokens of the HTTP API.
 
 `Access` holds roles and pairing requests, `RateLimit` the limit for each person and conversation, `ApiTokens` the
-bearer
-tokens.
+bearer tokens.
 """
 
 from runtime.access.api_tokens import (
@@ -12,10 +11,12 @@ from runtime.access.api_tokens import (
     ApiTokens,
     Caller,
     InvalidTokenName,
+    SecretUnreadable,
     Unauthenticated,
     admin_token,
     check_token_name,
     fingerprint,
+    secret_in_file,
 )
 from runtime.access.limits import MOMENT_SECONDS, Admission, RateLimit, wait_in_words
 from runtime.access.pairing import AlreadyDecided, PairingRequest, TooManyAttempts, UnknownCode
@@ -36,11 +37,13 @@ __all__ = [
     "PairingRequest",
     "Person",
     "RateLimit",
+    "SecretUnreadable",
     "TooManyAttempts",
     "Unauthenticated",
     "UnknownCode",
     "admin_token",
     "check_token_name",
     "fingerprint",
+    "secret_in_file",
     "wait_in_words",
 ]

@@ -50,8 +50,8 @@ class Unauthenticated(AgentRuntimeError):
     user_text = "A valid bearer token is needed."
 
 
-class AdminTokenUnreadable(AgentRuntimeError):
-    """The file of the admin token holds no token, or is no plain file; the text says what to do."""
+class SecretUnreadable(AgentRuntimeError):
+    """The file of a secret is empty, or no plain file; the text says what to do."""
 
 
 class InvalidTokenName(AgentRuntimeError):
@@ -260,15 +260,20 @@ def _token_id(digest: str) -> str:
 async def admin_token(settings: Settings) -> str:
     """Return ``ADMIN_TOKEN``, or the token in ``DATA_DIR/admin-token``, which is generated if it is missing.
 
-    Processes that start at the same time get the same token. Raises `AdminTokenUnreadable`, and `OSError` if the file
+    Processes that start at the same time get the same token. Raises `SecretUnreadable`, and `OSError` if the file
     can be neither read nor written.
     """
     if settings.admin_token is not None:
         return settings.admin_token.get_secret_value()
-    return await asyncio.to_thread(_read_or_generate, settings.data_dir / ADMIN_TOKEN_FILE)
+    return await asyncio.to_thread(secret_in_file, settings.data_dir / ADMIN_TOKEN_FILE)
 
 
-def _read_or_generate(path: Path) -> str:
+def secret_in_file(path: Path) -> str:
+    """Return the secret in the file *path*, which is generated, for this user alone, if it is missing. Blocks.
+
+    Processes that ask at the same time get the same one. Raises `SecretUnreadable`, and `OSError` if the file can be
+    neither read nor written.
+    """
     if not os.path.lexists(path):
         _generate(path)
     return _read(path)
@@ -276,14 +281,14 @@ def _read_or_generate(path: Path) -> str:
 
 def _generate(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_name(f".{ADMIN_TOKEN_FILE}-{secrets.token_hex(8)}")
+    partial = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link does not replace the token that another process has generated meanwhile.
+        # Unlike a rename, a link does not replace the secret that another process has generated meanwhile.
         os.link(partial, path)
     except FileExistsError:
         return
@@ -295,9 +300,9 @@ def _read(path: Path) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
         mode = os.fstat(file.fileno()).st_mode
-        token = file.read(4096).strip()
-        if not stat.S_ISREG(mode) or not token:
-            raise AdminTokenUnreadable(f"{path} holds no token; delete it, and a new one is made at the next start")
+        secret = file.read(4096).strip()
+        if not stat.S_ISREG(mode) or not secret:
+            raise SecretUnreadable(f"{path} holds no secret; delete it, and a new one is made at the next start")
         if stat.S_IMODE(mode) & 0o077:
             os.fchmod(file.fileno(), _FILE_MODE)
-    return token
+    return secret

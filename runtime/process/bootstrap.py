@@ -113,6 +113,7 @@ from runtime.llm import (
 )
 from runtime.machine import Gpus, MachineMonitor, ModelMemories
 from runtime.observability import EventStream
+from runtime.operations import AuditLog, audit_key, prune_daily
 from runtime.process.connectors import Supervisor
 from runtime.search import TRANSLATION_SECONDS, Deepening, Knowledge, QueryTranslator, deepening_unavailable_reason
 from runtime.stores import RedisStore, open_redis, prepare_data_dir
@@ -178,8 +179,8 @@ async def open_runtime(
 
     Stops in the order opposite to the data's: the caller has closed the intake by then; turns in progress are
     finished, their transcripts copied, then the stores closed. Raises `runtime.stores.DataDirUnusable`,
-    `runtime.embedded.child.ChildFailed` and `OSError` if the embedded stores or the administrator's token cannot be
-    opened, and `runtime.formatters.FormattersRefused`.
+    `runtime.embedded.child.ChildFailed` and `OSError` if the embedded stores, the administrator's token or the key
+    of the audit log cannot be opened, and `runtime.formatters.FormattersRefused`.
     """
     await prepare_data_dir(settings.data_dir)
     # Threads load them while the store's server starts.
@@ -209,6 +210,7 @@ async def open_runtime(
             await tokens,
             await formatters,
             await admin_token(settings),
+            await audit_key(settings),
             platforms,
             timings or Timings(),
             has_connectors="worker" not in parts or "gateway" in parts,
@@ -244,6 +246,7 @@ class Runtime:
         tokens: Tokens,
         installed_formatters: Sequence[Installed],
         admin_token: str,
+        audit_key: bytes,
         platforms: Sequence[Connector],
         timings: Timings,
         *,
@@ -301,6 +304,7 @@ class Runtime:
         # Who may come in, and through which connectors
         self.access = Access(redis, settings)
         self.api_tokens = ApiTokens(redis, admin_token)
+        self.audit = AuditLog(redis, audit_key)
         self.security = Security(settings, self.api_tokens)
         self.http = HttpConnector.of(settings, self.security)
         web = WebConnector.of(settings, self.security, self.security.check_host, WebSessions(redis, self.api_tokens))
@@ -723,6 +727,7 @@ async def _run_duties(runtime: Runtime, parts: frozenset[Part]) -> None:
             group.create_task(runtime.jobs.run(), name="jobs")
             keeping = RecordSweep(runtime.records, RecordStore(runtime.store.client), runtime.workspaces)
             group.create_task(keeping.run(), name="records")
+            group.create_task(prune_daily(runtime.audit, runtime.workspaces), name="audit")
         if "follow" in parts:
             group.create_task(_keep_index(runtime), name="index")
 

@@ -26,6 +26,7 @@ from grounding.prompt_input import load_tokens
 from grounding.retrieval import IndexUnavailable
 from runtime.billing import BudgetExceeded, Budgets, BudgetTerm
 from runtime.billing.budgets import Cost
+from runtime.operations import Actor, AuditEntry, AuditLog
 from runtime.stores import connect
 from tests.emulators.cluster import running_cluster
 from tests.emulators.forgetting import KEY, OTHER, House
@@ -235,6 +236,26 @@ async def test_material_is_kept_on_whichever_node_its_workspace_lies(client: Red
             "b.md": "second",
         }
     assert len(await store.waiting()) == 6
+
+
+async def test_audit_logs_are_kept_on_whichever_node_their_workspaces_lie(client: Redis) -> None:
+    clock = [1_800_000_000.0]
+    log = AuditLog(client, b"a key of sufficient length", clock=lambda: clock[0])
+    eve = Actor("telegram:7", "Eve")
+    for workspace in (None, "acme", "beta", "gamma"):
+        for _ in range(2):
+            entry = AuditEntry(operation="x", actor=eve, face="cli", workspace_id=workspace, origin="here")
+            await log.append(entry)
+        assert (await log.verify(workspace)).is_intact
+    assert await log.erase_actor("telegram:7")
+    assert {row.actor.id for row in (await log.read("beta")).rows} == {""}
+    await log.append(AuditEntry(operation="x", actor=eve, face="cli", workspace_id="acme"))
+    clock[0] += 500 * 24 * 3600
+    await log.prune_all(["acme", "beta", "gamma"])
+    for workspace in (None, "acme", "beta", "gamma"):
+        assert (await log.verify(workspace)).is_intact
+        assert (await log.read(workspace)).rows == []
+    assert not await log.erase_actor("telegram:7")
 
 
 async def test_dead_masters_are_an_outage_of_their_keys(cluster: tuple[list[int], Any]) -> None:

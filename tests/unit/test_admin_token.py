@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from config.settings import Settings
-from runtime.access import admin_token
-from runtime.access.api_tokens import AdminTokenUnreadable
+from runtime.access import SecretUnreadable, admin_token
 
 
 def mode(path: Path) -> int:
@@ -56,7 +55,7 @@ async def test_an_empty_file_is_a_clear_error(settings: Callable[..., Settings])
     """A file without a token opens nothing, and says what to do."""
     made = settings()
     (made.data_dir / "admin-token").touch()
-    with pytest.raises(AdminTokenUnreadable, match="delete it"):
+    with pytest.raises(SecretUnreadable, match="delete it"):
         await admin_token(made)
 
 
