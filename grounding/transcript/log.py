@@ -356,15 +356,15 @@ class Transcript:
         began = await self._begin_session(keys=[self._key(key, "log"), self._key(key, "meta")], args=[by])
         return bool(began)
 
-    async def turn_ids(self, key: ConversationKey) -> list[str]:
-        """Return the conversation's turn ids, each once, newest first."""
+    async def turn_ids(self, key: ConversationKey, most: int | None = None) -> list[str]:
+        """Return the conversation's turn ids, or the newest *most* of them, each once, newest first."""
         found: dict[str, None] = {}
         newest = "+"
         while True:
             page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_LONG_PAGE)
             found |= dict.fromkeys(fields.get("turn", "") for _, fields in page)
-            if len(page) < _LONG_PAGE:
-                return [turn_id for turn_id in found if turn_id]
+            if len(page) < _LONG_PAGE or (most is not None and len(found) > most):
+                return [turn_id for turn_id in found if turn_id][:most]
             newest = f"({page[-1][0]}"
 
     async def conversations(self, scope: Scope) -> list[ConversationKey]:

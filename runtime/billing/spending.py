@@ -1,7 +1,8 @@
 """Pays for model calls: reserves the most that a call may cost, then settles its real cost.
 
 A caller goes through `Spending.estimate`, `Spending.reserve`, the call itself, `Spending.count_answer` and one of the
-``settle`` methods; `Spending.ask` does all of it for a call outside of a turn. The reservation of a call
+``settle`` methods; `Spending.ask` does all of it for a call outside of a turn, and `Spending.ask_reserved` all but the
+first two, for calls that are reserved together. The reservation of a call
 
 - is replaced by its cost if the provider reports that, or if the whole answer can be counted here;
 - is given back if the provider refused the call before any word of an answer;
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -46,6 +48,7 @@ MESSAGE_TOKENS = 4
 """Tokens that a provider adds for each message: its role and its delimiters."""
 IMAGE_TOKENS = 1600
 """Tokens of one picture: about what Anthropic counts for the largest that it does not shrink, and more than OpenAI."""
+_COSTS = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
 _log = structlog.get_logger()
 
 
@@ -78,7 +81,7 @@ class Spending:
         self._usage = usage
         self._model = model
         self._tokens = tokens
-        self._prices: dict[str, _Price] = {}
+        self._prices: dict[str, Price | None] = {}
 
     async def estimate(self, sent: int, *, first: str | None = None, output_tokens: int | None = None) -> Reservation:
         """Return the most that a call with about *sent* tokens to the model *first* may take, under a new name."""
@@ -97,6 +100,20 @@ class Spending:
         except BudgetExceeded as error:
             _log_exceeded(error, purpose)
             raise
+
+    async def reserve_all(self, payer: Payer, purpose: str, reservations: Sequence[Reservation]) -> None:
+        """Charge all of *reservations*, or none of them. Raises `BudgetExceeded`."""
+        try:
+            for reservation in reservations:
+                await self.reserve(payer, purpose, reservation)
+        except BaseException:
+            await self.release(payer, reservations)
+            raise
+
+    async def release(self, payer: Payer, reservations: Iterable[Reservation]) -> None:
+        """Give back the charges for calls that were not made. Repeats until that is stored."""
+        for reservation in reservations:
+            await retry_until_stored(partial(self._budgets.release, payer.scope, reservation.call, payer.user))
 
     async def check(self, payer: Payer, purpose: str) -> None:
         """Raise `BudgetExceeded` if nothing is left. For calls whose cost cannot be estimated."""
@@ -149,7 +166,7 @@ class Spending:
         if error.shown:
             await retry_until_stored(lambda: self.settle_unknown(payer, reservation))
         else:
-            await retry_until_stored(lambda: self._budgets.release(payer.scope, reservation.call, payer.user))
+            await self.release(payer, [reservation])
 
     async def settle_transcription(self, payer: Payer, heard: Transcription) -> None:
         """Settle the transcription of a recording."""
@@ -171,8 +188,23 @@ class Spending:
         sent = await asyncio.to_thread(self._tokens.count, text) + MESSAGE_TOKENS * len(messages)
         reservation = await self.estimate(sent, output_tokens=output_tokens)
         await self.reserve(payer, purpose, reservation)
+        return await self.ask_reserved(payer, purpose, reservation, messages, output_tokens=output_tokens)
+
+    async def ask_reserved(
+        self,
+        payer: Payer,
+        purpose: str,
+        reservation: Reservation,
+        messages: Sequence[Message],
+        *,
+        output_tokens: int | None = None,
+    ) -> Completion:
+        """Ask the model of *reservation*, which is charged already, and settle the call. Raises
+        `runtime.llm.ModelFailed`. If the call is cancelled, its reservation stands."""
         try:
-            answer = await self._model.complete(messages, purpose=purpose, max_output_tokens=output_tokens)
+            answer = await self._model.complete(
+                messages, purpose=purpose, max_output_tokens=output_tokens, first=reservation.model
+            )
         except ModelFailed as error:
             await self.settle_failed(payer, reservation, error)
             raise
@@ -180,30 +212,38 @@ class Spending:
         await retry_until_stored(lambda: self.settle_answer(payer, completion))
         return completion
 
-    async def _usd(self, model: str, prompt: int, completion: int) -> float:
-        """Return the price of a call by LiteLLM's list; 0.0 for a bundled model, and for one that is not listed."""
+    async def price(self, model: str) -> Price | None:
+        """Return the price of *model* by LiteLLM's list; None if it is not listed. A bundled model costs nothing."""
         if model in BUNDLED_MODELS:
-            return 0.0
+            return Price()
         if model not in self._prices:  # for some models LiteLLM asks their server, so each is looked up once
             self._prices[model] = await asyncio.to_thread(_list_price, await load_litellm(), model)
-        price = self._prices[model]
-        return prompt * price.prompt + completion * price.completion
+        return self._prices[model]
+
+    async def _usd(self, model: str, prompt: int, completion: int) -> float:
+        """Return the price of a call; 0.0 if it is not known."""
+        price = await self.price(model)
+        return prompt * price.prompt + completion * price.completion if price else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Price:
-    """US dollars for one token."""
+class Price:
+    """US dollars for one token. ``cached`` is for one that the provider reads from its cache."""
 
     prompt: float = 0.0
     completion: float = 0.0
+    cached: float = 0.0
 
 
-def _list_price(litellm: Any, model: str) -> _Price:
+def _list_price(litellm: Any, model: str) -> Price | None:
     try:
         listed = litellm.get_model_info(model)
     except Exception:  # noqa: BLE001 - it raises a bare Exception for every model that it does not know
-        return _Price()
-    return _Price(float(listed.get("input_cost_per_token") or 0.0), float(listed.get("output_cost_per_token") or 0.0))
+        return None
+    prompt, completion, cached = (listed.get(name) for name in _COSTS)
+    if prompt is None:
+        return None
+    return Price(float(prompt), float(completion or 0.0), float(prompt if cached is None else cached))
 
 
 def prompt_tokens(prompt: Prompt, images: int) -> int:

@@ -83,7 +83,7 @@ NO_CONNECTION_SECONDS = 3.0
 STALL_FRACTION = 0.5
 """A stream is given up if it is silent for this part of ``LLM_TIMEOUT_SECONDS``."""
 LOCAL_MAX_OUTPUT_TOKENS = 192
-ANSWERS = ("reply", "doctor", "setup")
+ANSWERS = ("reply", "preview", "doctor", "setup")
 """The purposes for which `EXTRACTIVE` can be asked: all others need new words."""
 NEEDS_MODEL = "this needs a language model; set AGENT_RUNTIME_LLM_MODEL, or run `./agent-runtime setup`"
 LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_penalty": 1.1, "repeat_last_n": 256}}

@@ -114,6 +114,7 @@ from runtime.llm import (
 from runtime.machine import Gpus, MachineMonitor, ModelMemories
 from runtime.observability import EventStream
 from runtime.operations import AuditLog, audit_key, prune_daily
+from runtime.preview import PreviewAnswers, TurnReplayer
 from runtime.process.connectors import Supervisor
 from runtime.search import TRANSLATION_SECONDS, Deepening, Knowledge, QueryTranslator, deepening_unavailable_reason
 from runtime.stores import RedisStore, open_redis, prepare_data_dir
@@ -460,6 +461,8 @@ class Runtime:
             surroundings=self.surroundings,
         )
         self.condensing = DirectiveCondenser(settings, self.publisher, self.model, spending, tokens)
+        self.replayer = TurnReplayer(settings, self.manifests, self.directives, self.transcript, tokens)
+        self.preview_answers = PreviewAnswers(self.model, spending)
         self.stops = Cancellations(self.hub, self.mailbox)
         self.turns = Turns(
             settings,

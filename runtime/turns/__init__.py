@@ -23,15 +23,16 @@ from runtime.turns.manifest import (
     prefix_row,
 )
 from runtime.turns.material import MaterialChooser, MaterialIndexer, Materials
-from runtime.turns.prompt import PromptBuilder, cues_in, frames_in
+from runtime.turns.prompt import NO_DRAFTS, PromptBuilder, cues_in, frames_in
 from runtime.turns.replies import STOPPED_TEXT
 from runtime.turns.tools import Tooling
 from runtime.turns.turn import EXTRACT_RECORDS, Turns
-from runtime.turns.turn_state import BuiltPrompt, Question
+from runtime.turns.turn_state import BuiltPrompt, Question, lowest_role
 from runtime.turns.worker import Answers, Worker, notify_worker
 
 __all__ = [
     "EXTRACT_RECORDS",
+    "NO_DRAFTS",
     "REASONS",
     "SAME",
     "STOPPED_TEXT",
@@ -66,6 +67,7 @@ __all__ = [
     "compare_manifests",
     "cues_in",
     "frames_in",
+    "lowest_role",
     "notify_deleted",
     "notify_interrupted",
     "notify_worker",

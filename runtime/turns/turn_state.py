@@ -77,7 +77,7 @@ class Question:
                 images=contents.shown,
             ),
             authors=tuple(authors.values()),
-            role=_lowest(envelope.role for envelope in batch.envelopes),
+            role=lowest_role(envelope.role for envelope in batch.envelopes),
             direct=all(message.direct for message in messages),
             audience=_audience(batch),
             hint=next((message.reply_hint for message in messages if message.reply_hint), ""),
@@ -138,12 +138,13 @@ def _authors(batch: Batch) -> dict[str, Participant]:
         roles.setdefault(user, []).append(envelope.role)
         names[user] = envelope.message.author.name
     return {
-        user: Participant(user=user, name=names[user], role=_lowest(all_roles).value)
+        user: Participant(user=user, name=names[user], role=lowest_role(all_roles).value)
         for user, all_roles in roles.items()
     }
 
 
-def _lowest(roles: Iterable[Role]) -> Role:
+def lowest_role(roles: Iterable[Role]) -> Role:
+    """Return the role that all of *roles* cover. Raises ValueError if there is none."""
     return min(roles, key=lambda role: sum(role.covers(other) for other in Role))
 
 
