@@ -11,7 +11,7 @@ that person's own sigil allows no more than the role's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -89,6 +89,11 @@ class Sigils:
         """Return the sigil of one person in contexts without their own sigil."""
         return self._sigil_of_holder(Holder(user, role), "", vouched=True)
 
+    def binding_of(self, holder: Holder, context_id: str = "") -> tuple[str, Sigil]:
+        """Return what binds a person's sigil in a context, as in ``[sigil_bindings]``, and the sigil."""
+        names = (f"user:{holder.user}", *map("context:{}".format, _places(context_id)), f"role:{holder.role.value}")
+        return next((name, self.bindings[name]) for name in names if name in self.bindings)
+
     def unused_scopes(self, needed: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return the scopes that cover none of *needed*, by sigil: most likely they are misspelt.
 
@@ -105,19 +110,16 @@ class Sigils:
         return {name: scopes for name, scopes in useless.items() if scopes}
 
     def _sigil_of_holder(self, holder: Holder, context_id: str, *, vouched: bool) -> Sigil:
+        binding, sigil = self.binding_of(holder, context_id)
         by_role = self.bindings[f"role:{holder.role.value}"]
-        named = self.bindings.get(f"user:{holder.user}") or self._sigil_of_place(context_id)
-        if named is None:
-            return by_role
-        return named if vouched else named.meet(by_role)
+        return sigil if vouched or binding.startswith("role:") else sigil.meet(by_role)
 
-    def _sigil_of_place(self, context_id: str) -> Sigil | None:
-        """Return the sigil of a context, else of the place that contains it (``slack:C1`` of ``slack:C1/1712``)."""
-        while context_id:
-            if sigil := self.bindings.get(f"context:{context_id}"):
-                return sigil
-            context_id = context_id.rpartition("/")[0]
-        return None
+
+def _places(context_id: str) -> Iterator[str]:
+    """Yield a context and the places that contain it (``slack:C1/1712``, ``slack:C1``)."""
+    while context_id:
+        yield context_id
+        context_id = context_id.rpartition("/")[0]
 
 
 def _parse_scope(scope: str) -> tuple[str, str]:

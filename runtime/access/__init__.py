@@ -20,7 +20,7 @@ from runtime.access.api_tokens import (
 )
 from runtime.access.limits import MOMENT_SECONDS, Admission, RateLimit, wait_in_words
 from runtime.access.pairing import AlreadyDecided, PairingRequest, TooManyAttempts, UnknownCode
-from runtime.access.roles import Access, Decision, Person
+from runtime.access.roles import Access, Decision, Person, Rule
 
 __all__ = [
     "ADMIN_TOKEN_FILE",
@@ -37,6 +37,7 @@ __all__ = [
     "PairingRequest",
     "Person",
     "RateLimit",
+    "Rule",
     "SecretUnreadable",
     "TooManyAttempts",
     "Unauthenticated",

@@ -34,9 +34,12 @@ _FORMAT = 1
 _TOKENS = redis_key("tokens", "{tokens}", "by_digest")
 _USED = redis_key("tokens", "{tokens}", "used")
 _TOKEN_BYTES = 32
+ADMIN_NAME = "Admin"
+"""The name of the administrator, who holds the admin token."""
 ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 - the name of a file
 _FILE_MODE = 0o600
 MAX_NAME_CHARACTERS = 64
+MAX_OWNER_CHARACTERS = 300
 USED_SECONDS = 60
 """The time of the last use is stored at most this often."""
 
@@ -75,6 +78,8 @@ class Caller:
     id: str
     name: str = ""
     person: str = ""
+    owner: str = ""
+    """The person to whom the token belongs; a token that this caller makes belongs to them, too."""
 
     @property
     def signature(self) -> str:
@@ -105,6 +110,13 @@ class ApiToken:
     """To a minute; None if it was never used."""
     person: str = ""
     """The person for whom it was made; see `ApiTokens.invite`."""
+    owner: str = ""
+    """To whom it belongs: ``connector:user_id``, or the name of somebody without an id; empty if nobody knows."""
+
+    @property
+    def owner_text(self) -> str:
+        """The owner for lists."""
+        return self.owner or "nobody (made before tokens had owners)"
 
     @property
     def user(self) -> str:
@@ -125,17 +137,25 @@ class ApiTokens:
         """The time at which this process last stored a use, by fingerprint."""
         self._admin_fingerprint = fingerprint(admin_token)
 
-    async def create(self, workspace_id: str, role: Role, *, name: str = "", person: str = "", by: str = "") -> str:
+    async def create(
+        self, workspace_id: str, role: Role, *, name: str = "", person: str = "", owner: str = "", by: str = ""
+    ) -> str:
         """Make a bearer token for one workspace and role, and return it; it cannot be read again.
 
-        *name* says what or whom it is for, *person* is the id of the person whom it signs in to the chat page, *by* the
-        admin's id for the event ``access.changed``, which names the token by its id. Raises `InvalidTokenName`.
+        *name* says what or whom it is for, *person* is the id of the person whom it signs in to the chat page. *owner*
+        is to whom it belongs: ``connector:user_id`` or a name; if nobody is named, *by*, who makes it, or else the
+        administrator. *by* is also for the event ``access.changed``, which names the token by its id. Raises
+        `InvalidTokenName`.
         """
         name = check_token_name(name)
+        owner = owner.strip()
+        if not (is_person(owner) and owner.isprintable() and len(owner) <= MAX_OWNER_CHARACTERS):
+            owner = check_token_name(owner)
+        owner = f"web:{person}" if person else owner or by or ADMIN_NAME
         token = "art_" + secrets.token_urlsafe(_TOKEN_BYTES)
         digest = fingerprint(token)
         fields = {"workspace_id": workspace_id, "role": role.value, "name": name, "created_at": self._clock()}
-        await self._redis.hset(_TOKENS, digest, pack(_FORMAT, **fields, person=person))
+        await self._redis.hset(_TOKENS, digest, pack(_FORMAT, **fields, person=person, owner=owner))
         id_ = _token_id(digest)
         log.info("access.changed", action="token", workspace_id=workspace_id, token_id=id_, role=role.value, by=by)
         return token
@@ -162,7 +182,20 @@ class ApiTokens:
         token = await self.create(workspace_id, role, name=name, person=person, by=by)
         for one in known:
             await self.revoke(one.id, by=by)
-        return token, ApiToken(_token_id(fingerprint(token)), workspace_id, role, name, person=person)
+        made = ApiToken(_token_id(fingerprint(token)), workspace_id, role, name, person=person, owner=f"web:{person}")
+        return token, made
+
+    async def tokens_of(self, owner: str, workspace_id: str | None = None) -> list[ApiToken]:
+        """Return the tokens that belong to *owner*, by id, in one workspace or in all."""
+        return [one for one in await self.all() if one.owner == owner and workspace_id in (None, one.workspace_id)]
+
+    async def revoke_beyond(self, owner: str, role: Role | None, workspace_id: str, *, by: str = "") -> list[ApiToken]:
+        """Revoke the tokens of *owner* that allow more than *role* (None: all of them), and return these."""
+        own = await self.tokens_of(owner, workspace_id)
+        revoked = [token for token in own if role is None or not role.covers(token.role)]
+        for token in revoked:
+            await self.revoke(token.id, by=by)
+        return revoked
 
     async def of_workspace(self, workspace_id: str) -> list[ApiToken]:
         """Return the tokens for *workspace_id*, by id."""
@@ -182,18 +215,28 @@ class ApiTokens:
                     values.get("name", ""),
                     _time(values.get("created_at")),
                     _time(used.get(digest)),
-                    values.get("person", ""),
+                    person := values.get("person", ""),
+                    values.get("owner") or (f"web:{person}" if person else ""),
                 )
             )
         return sorted(found, key=lambda token: token.id)
 
     async def revoke(self, token_id: str, *, by: str = "") -> bool:
-        """Make a token invalid; return False if there is none of that id."""
+        """Make a token invalid; return False if there is none of that id.
+
+        If it signed a person in to the chat page, the person's other tokens keep no more than the role that is left.
+        """
         digests = [digest for digest in await self._redis.hkeys(_TOKENS) if _token_id(str(digest)) == token_id]
+        known = [token for token in await self.all() if token.id == token_id]
         if not digests or not await self._redis.hdel(_TOKENS, *digests):
             return False
         await self._redis.hdel(_USED, *digests)
         log.info("access.changed", action="revoked", token_id=token_id, by=by)
+        for link in known:
+            if link.person:
+                roles = {one.role for one in await self.of_workspace(link.workspace_id) if one.person == link.person}
+                left = next((role for role in (Role.ADMIN, Role.MEMBER, Role.VIEWER) if role in roles), None)
+                await self.revoke_beyond(link.user, left, link.workspace_id, by=by)
         return True
 
     async def authenticate(self, bearer: str) -> Caller:
@@ -207,7 +250,7 @@ class ApiTokens:
     async def holder(self, token_fingerprint: str) -> Caller:
         """Return the holder of the token with that `fingerprint`. Raises `Unauthenticated`."""
         if hmac.compare_digest(token_fingerprint, self._admin_fingerprint):
-            return Caller(Role.ADMIN, None, CALLER_PREFIX + "admin", "Admin")
+            return Caller(Role.ADMIN, None, CALLER_PREFIX + "admin", ADMIN_NAME, owner=ADMIN_NAME)
         stored = await self._redis.hget(_TOKENS, token_fingerprint)
         if stored is None:
             raise Unauthenticated("the bearer token is not valid")
@@ -217,8 +260,9 @@ class ApiTokens:
             await self._redis.hset(_USED, token_fingerprint, str(now))
             self._use_stored_at[token_fingerprint] = now
         id_ = CALLER_PREFIX + _token_id(token_fingerprint)
-        name, person = values.get("name", ""), values.get("person", "")
-        return Caller(Role(values["role"]), values["workspace_id"], id_, name, person)
+        name, person, owner = (values.get(field, "") for field in ("name", "person", "owner"))
+        owner = owner or (f"web:{person}" if person else "")
+        return Caller(Role(values["role"]), values["workspace_id"], id_, name, person, owner)
 
     async def is_valid(self, caller: Caller) -> bool:
         """Return whether the token of *caller* is still valid."""
@@ -233,19 +277,25 @@ class ApiTokens:
             await self.revoke(token.id)
 
 
+def is_person(text: str) -> bool:
+    """Return whether *text* has the form of a person's id, ``connector:user_id``."""
+    connector, _, user_id = text.partition(":")
+    return bool(connector and user_id) and not user_id.startswith(CALLER_PREFIX)
+
+
 def fingerprint(token: str) -> str:
     """Return the SHA-256 of a token in hexadecimal, by which it is stored and looked up."""
     return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_token_name(name: str) -> str:
-    """Return *name* without spaces around it; it may be empty. Raises `InvalidTokenName`.
+    """Return the *name* of a token or a person without spaces around it; may be empty. Raises `InvalidTokenName`.
 
     A name with a colon could pass for a person's id.
     """
     name = name.strip()
     if len(name) > MAX_NAME_CHARACTERS or not name.isprintable() or ":" in name:
-        raise InvalidTokenName(f"a token's name has at most {MAX_NAME_CHARACTERS} printable characters and no colon")
+        raise InvalidTokenName(f"a name has at most {MAX_NAME_CHARACTERS} printable characters and no colon")
     return name
 
 

@@ -237,6 +237,10 @@ class Pairing:
             await self._swap(request_id, stored, replace(now, messages=()))
         await self._redis.srem(_UNSETTLED, request_id)
 
+    async def forget_person(self, user: str, workspace_id: str) -> None:
+        """Delete the request of a person, decided or not."""
+        await self._drop([_request_id(workspace_id, user)])
+
     async def forget_workspace(self, workspace_id: str) -> None:
         """Delete the requests to a workspace that is deleted."""
         for request in await self._all():

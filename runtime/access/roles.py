@@ -1,7 +1,8 @@
 """Decides who may talk to the bot, and in which role.
 
-Keys (owner ``access``): ``roles`` under a workspace's tag, a hash of person to role; under ``{access}``: ``asked``, how
-often a person was told that they may not talk; ``told``, for a pairing request and a shared place the message whose
+Keys (owner ``access``): under a workspace's tag ``roles``, a hash of person to role, ``names``, of person to the name
+that an admin gave, and ``own_names``, to the name that the person's messages had last. Under ``{access}``: ``asked``,
+how often a person was told that they may not talk; ``told``, for a pairing request and a shared place the message whose
 author was told there; and ``direct``, a hash of admin to the conversation in which they hear of pairing requests.
 """
 
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
@@ -26,6 +28,8 @@ from connectors.message import (
     encode_id,
     redis_key,
 )
+from promptpolicy.sigils import Holder, Sigils
+from runtime.access.api_tokens import MAX_NAME_CHARACTERS, ApiToken, ApiTokens, check_token_name, is_person
 from runtime.access.pairing import CODE_SECONDS, Pairing, PairingRequest, count_within, person_field
 from runtime.stores import pack, unpack
 
@@ -41,7 +45,21 @@ WAIT_HERE = "I have asked an admin to let you in. An admin sees what you wrote a
 ASK_HERE = "Ask whoever runs me to run `./agent-runtime access list`. An admin sees what you wrote and decides."
 """The same, if no admin can be told."""
 
+MAX_OWN_NAMES = 10_000
+"""Names that a process remembers to have stored; then it begins anew."""
+
 _FORMAT = 1
+_NOTHING = {
+    "pairing": "Nothing lets {user} in. ACCESS_POLICY is pairing: whoever writes to the bot waits for an admin.",
+    "allowlist": "Nothing lets {user} in. ACCESS_POLICY is allowlist, and ACCESS_ALLOWLIST does not name them.",
+    "open": "Nothing lets {user} in: no link or token with this id is valid here.",
+}
+# Replace a role if nobody else has changed it meanwhile.
+_SWAP = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return 1
+"""
 _DIRECT = redis_key("access", "{access}", "direct")
 
 log = structlog.get_logger()
@@ -64,22 +82,50 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person's role; ``user`` is ``connector:user_id``. ``workspace_id`` None: in all workspaces, by the settings."""
+    """A person's role; ``user`` is ``connector:user_id``. ``workspace_id`` None: in all workspaces, by the settings.
+
+    ``name`` is the one that an admin gave, else the one under which they were let in, else their own; nobody has
+    checked the latter (``is_self_named``). ``given_by`` and ``given_at`` say who gave the role and when; empty and None
+    for a role by the settings or of an earlier version.
+    """
 
     user: str
     name: str
     role: Role
     workspace_id: str | None
+    given_by: str = ""
+    given_at: datetime | None = None
+    is_self_named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One reason why a person may do something, or the absence of one (``role`` None), in a sentence.
+
+    ``decides``: it is the one by which the person's role, or their sigil, is what it is.
+    """
+
+    text: str
+    role: Role | None
+    source: Literal["settings", "role", "token", "sigil"]
+    decides: bool = False
 
 
 class Access:
     """Roles and pairing. All methods raise `connectors.message.StoreUnavailable`.
 
-    *clock* gives seconds since the epoch.
+    *tokens* are revoked with the roles of their owners; *clock* gives seconds since the epoch.
     """
 
-    def __init__(self, redis: Redis, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, redis: Redis, settings: Settings, tokens: ApiTokens, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self._redis = redis
+        self._tokens = tokens
+        self._clock = clock
+        self._sigils = Sigils.from_settings(settings)
+        self._own_names: dict[tuple[str, str], str] = {}
+        """The names that this process stored last, by workspace and person."""
         self._policy = settings.access_policy
         self._admins = frozenset(settings.access_admins)
         self._allowlist = frozenset(settings.access_allowlist)
@@ -96,9 +142,11 @@ class Access:
         with a ``caller_role`` comes from an authenticated caller and is always allowed; see `role_here`.
         """
         role = await self.role_here(message, workspace_id)
-        if role is not None:
-            return Decision(True, role)
         user = message.author.user(message.connector)
+        if role is not None:
+            if message.caller_role is None and message.author.name:
+                await self._note_own_name(user, message.author.name, workspace_id)
+            return Decision(True, role)
         request = None
         if self._policy == "pairing" and _is_said_to_us(message):
             request = await self._pairing.ask(user, message.author.name, workspace_id, message)
@@ -183,6 +231,15 @@ class Access:
             return ""
         return WAIT_HERE if await self.admins_to_tell(request.workspace_id) else ASK_HERE
 
+    async def _note_own_name(self, user: str, name: str, workspace_id: str) -> None:
+        """Store a name that is not stored yet, as far as this process knows: no reading for each message."""
+        if self._own_names.get((workspace_id, user)) == name:
+            return
+        if len(self._own_names) >= MAX_OWN_NAMES:
+            self._own_names.clear()
+        self._own_names[workspace_id, user] = name
+        await self._redis.hset(_own_names_key(workspace_id), person_field(user), _named(user, name))
+
     # Pairing requests
 
     async def approve(
@@ -200,8 +257,7 @@ class Access:
         tells the person (`unsettled`). Raises `UnknownCode`, `AlreadyDecided` and `TooManyAttempts`.
         """
         request = await self._pairing.decide(code, workspace_id, "approved", by_name or by, role)
-        person = Person(request.user, request.name, role, request.workspace_id)
-        await self._store_role(person)
+        person = await self._store_role(request.user, request.name, role, request.workspace_id, by or by_name)
         self.decided.set()
         _log_change("approved", request.workspace_id, user=request.user, role=role.value, by=by)
         return person
@@ -227,7 +283,7 @@ class Access:
         requests = await self._pairing.unsettled()
         for request in requests:
             if request.state == "approved" and await self.role_of(request.user, request.workspace_id) is None:
-                await self._store_role(Person(request.user, request.name, request.role, request.workspace_id))
+                await self._store_role(request.user, request.name, request.role, request.workspace_id, request.by)
         return requests
 
     async def settled(self, request: PairingRequest) -> None:
@@ -259,39 +315,175 @@ class Access:
 
     async def people(self, workspace_id: str) -> list[Person]:
         """Return everybody with a role in *workspace_id*, by user. The settings win for admins only."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key in (_roles_key(workspace_id), _names_key(workspace_id), _own_names_key(workspace_id)):
+                pipe.hgetall(key)
+            roles, names, own_names = await pipe.execute()
         people = {user: Person(user, "", Role.MEMBER, None) for user in self._allowlist}
-        for stored in (await self._redis.hgetall(_roles_key(workspace_id))).values():
+        for stored in roles.values():
             values = unpack(stored, _FORMAT, "a role")
-            people[values["user"]] = Person(values["user"], values["name"], Role(values["role"]), workspace_id)
-        people |= {user: Person(user, "", Role.ADMIN, None) for user in self._admins}
+            at = values.get("given_at")
+            people[values["user"]] = Person(
+                values["user"],
+                values["name"],
+                Role(values["role"]),
+                workspace_id,
+                values.get("given_by", ""),
+                None if at is None else datetime.fromtimestamp(at, UTC),
+            )
+        for user in self._admins:
+            known = people.get(user)
+            people[user] = Person(user, known.name if known else "", Role.ADMIN, None)
+        for stored in own_names.values():
+            values = unpack(stored, _FORMAT, "a name")
+            if (known := people.get(values["user"])) and not known.name:
+                people[known.user] = replace(known, name=values["name"], is_self_named=True)
+        for stored in names.values():
+            values = unpack(stored, _FORMAT, "a name")
+            if known := people.get(values["user"]):
+                people[known.user] = replace(known, name=values["name"], is_self_named=False)
         return [people[user] for user in sorted(people)]
 
-    async def set_role(self, user: str, role: Role | None, workspace_id: str, *, by: str = "") -> None:
+    async def set_role(
+        self, user: str, role: Role | None, workspace_id: str, *, name: str = "", by: str = ""
+    ) -> list[ApiToken]:
         """Give *user* (``connector:user_id``) *role* in *workspace_id*, or with None take it away.
 
-        Raises `ValueError` if *user* does not have that form.
+        Returns the tokens of theirs that are revoked with it, because they allow more than the person may now. *name*
+        is the name to know them by. Raises `ValueError` if *user* does not have that form, and `InvalidTokenName`.
         """
-        connector, colon, user_id = user.partition(":")
-        if not (connector and colon and user_id) or user_id.startswith(CALLER_PREFIX):
-            raise ValueError(f"{user!r} is not a person's id: write connector:user_id, for example telegram:42")
+        _check_person(user)
+        if name:
+            await self.set_name(user, name, workspace_id)
+        field = person_field(user)
         if role is None:
-            await self._redis.hdel(_roles_key(workspace_id), person_field(user))
+            await self._redis.hdel(_roles_key(workspace_id), field)
+            await self._redis.hdel(_names_key(workspace_id), field)
+            await self._redis.hdel(_own_names_key(workspace_id), field)
+            self._own_names.pop((workspace_id, user), None)
         else:
-            stored = await self._redis.hget(_roles_key(workspace_id), person_field(user))
-            name = "" if stored is None else unpack(stored, _FORMAT, "a role")["name"]
-            await self._store_role(Person(user, name, role, workspace_id))
+            stored = await self._redis.hget(_roles_key(workspace_id), field)
+            known_name = "" if stored is None else unpack(stored, _FORMAT, "a role")["name"]
+            await self._store_role(user, known_name, role, workspace_id, by)
             await self._pairing.approve_user(user, workspace_id, by)  # a waiting person is told, and answered
             self.decided.set()
         _log_change("role", workspace_id, user=user, role=role.value if role else "none", by=by)
+        left = await self.role_of(user, workspace_id) or (Role.MEMBER if self._policy == "open" else None)
+        return await self._tokens.revoke_beyond(user, left, workspace_id, by=by)
 
-    async def _store_role(self, person: Person) -> None:
-        assert person.workspace_id is not None
-        stored = pack(_FORMAT, user=person.user, name=person.name, role=person.role.value)
-        await self._redis.hset(_roles_key(person.workspace_id), person_field(person.user), stored)
+    async def set_name(self, user: str, name: str, workspace_id: str) -> None:
+        """Know *user* by *name* in *workspace_id*; an empty name takes the given one away.
+
+        It is kept until their role is taken away. Raises `ValueError` as `set_role`, and `InvalidTokenName`.
+        """
+        _check_person(user)
+        if name := check_token_name(name):
+            await self._redis.hset(_names_key(workspace_id), person_field(user), _named(user, name))
+        else:
+            await self._redis.hdel(_names_key(workspace_id), person_field(user))
+
+    async def account_of(self, name: str, workspace_id: str) -> str:
+        """Return the id of the one person of *workspace_id* whom admins know by *name*; else *name* itself.
+
+        A name that people gave themselves does not count: it may be another person's. Raises `ValueError` if several
+        people have that name.
+        """
+        named = await self._names_of_people(workspace_id)
+        found = sorted(user for user, known in named.items() if known.casefold() == name.strip().casefold())
+        if len(found) > 1:
+            raise ValueError(f"several people are called {name!r}: {', '.join(found)}; give the id")
+        return found[0] if found else name.strip()
+
+    async def _names_of_people(self, workspace_id: str) -> dict[str, str]:
+        """Return the names of people that an admin has seen, by their id."""
+        names = {one.user: one.name for one in await self.people(workspace_id) if one.name and not one.is_self_named}
+        links = await self._tokens.of_workspace(workspace_id)
+        return names | {link.user: link.name for link in links if link.person and link.name}
+
+    async def forget_person(self, user: str, workspace_id: str, *, by: str = "") -> list[ApiToken]:
+        """Delete what is stored about a person: role, names, request, and their id in the roles that they gave.
+
+        Returns the tokens that were revoked with it.
+        """
+        revoked = await self.set_role(user, None, workspace_id, by=by)
+        await self._pairing.forget_person(user, workspace_id)
+        await self._redis.hdel(_DIRECT, person_field(user))
+        for field, stored in (await self._redis.hgetall(_roles_key(workspace_id))).items():
+            values = unpack(stored, _FORMAT, "a role")
+            if values.get("given_by") == user:
+                without = pack(_FORMAT, **{**values, "given_by": ""})
+                await self._redis.eval(_SWAP, 1, _roles_key(workspace_id), str(field), stored, without)
+        return revoked
+
+    async def _store_role(self, user: str, name: str, role: Role, workspace_id: str, by: str) -> Person:
+        at = self._clock()
+        fields = {"user": user, "name": name, "role": role.value, "given_by": by, "given_at": at}
+        await self._redis.hset(_roles_key(workspace_id), person_field(user), pack(_FORMAT, **fields))
+        return Person(user, name, role, workspace_id, by, datetime.fromtimestamp(at, UTC))
+
+    # What a person may do, and why
+
+    async def standing(self, user: str, workspace_id: str, context_id: str = "") -> list[Rule]:
+        """Return the rules about *user* in *workspace_id*, those that decide first; at last that of their sigil in a
+        context.
+
+        *user* is ``connector:user_id``, or the id of a `Caller`. There is always one rule that decides on the role; if
+        nothing lets the person in, its role is None.
+        """
+        rules = [*await self._rules_of_roles(user, workspace_id), *await self._rules_of_tokens(user, workspace_id)]
+        role = next((rule.role for rule in rules if rule.decides), None)
+        if role is None:
+            rules.insert(0, Rule(_NOTHING[self._policy].format(user=user), None, "settings", decides=True))
+            return rules
+        binding, sigil = self._sigils.binding_of(Holder(user, role), context_id)
+        allows = ", ".join(sigil.scopes) or "nothing"
+        text = f"The sigil {sigil.name} is bound to {binding}: for {user}, the model may use {allows}."
+        return [*sorted(rules, key=lambda rule: not rule.decides), Rule(text, role, "sigil", decides=True)]
+
+    async def _rules_of_roles(self, user: str, workspace_id: str) -> list[Rule]:
+        """Return what the settings and the stored role say of a person, the stronger first."""
+        rules = []
+        if user in self._admins:
+            text = f"ACCESS_ADMINS in the settings names {user}: an admin in every workspace."
+            rules.append(Rule(text, Role.ADMIN, "settings"))
+        stored = await self._redis.hget(_roles_key(workspace_id), person_field(user))
+        if stored is not None:
+            values = unpack(stored, _FORMAT, "a role")
+            role = Role(values["role"])
+            by, at = values.get("given_by", ""), values.get("given_at")
+            names = await self._names_of_people(workspace_id)
+            giver = f"{names[by]} ({by})" if by in names else by or "Somebody"
+            day = f" on {datetime.fromtimestamp(at, UTC).date().isoformat()}" if at is not None else ""
+            text = f"{giver} gave {user} the role {role} in the workspace {workspace_id}{day}."
+            rules.append(Rule(text, role, "role"))
+        if user in self._allowlist:
+            text = f"ACCESS_ALLOWLIST in the settings names {user}: a member in every workspace."
+            rules.append(Rule(text, Role.MEMBER, "settings"))
+        if self._policy == "open" and not user.startswith((CALLER_PREFIX, "web:")):
+            text = "ACCESS_POLICY in the settings is open: everybody who writes is a member."
+            rules.append(Rule(text, Role.MEMBER, "settings"))
+        return [replace(rule, decides=number == 0) for number, rule in enumerate(rules)]
+
+    async def _rules_of_tokens(self, user: str, workspace_id: str) -> list[Rule]:
+        """Return what a caller's own token, a person's link and the tokens that belong to a person allow."""
+        if user == CALLER_PREFIX + "admin":
+            text = "The admin token (ADMIN_TOKEN, or DATA_DIR/admin-token): an admin in every workspace."
+            return [Rule(text, Role.ADMIN, "token", decides=True)]
+        rules = []
+        for token in await self._tokens.of_workspace(workspace_id):
+            is_own = user in (CALLER_PREFIX + token.id, token.user if token.person else None)
+            if not is_own and token.owner != user:
+                continue
+            what = "link" if token.person else "token"
+            name = f" {token.name!r}" if token.name else ""
+            whose = "" if token.person else f", which belongs to {token.owner_text}"
+            text = f"The {what}{name} ({token.id}){whose}: its holder is {_article(token.role)} in {workspace_id}."
+            rules.append(Rule(text, token.role, "token", decides=is_own))
+        return rules
 
     async def forget_workspace(self, workspace_id: str) -> None:
-        """Delete the roles in, and the pairing requests to, a workspace that is deleted."""
-        await self._redis.delete(_roles_key(workspace_id))
+        """Delete the roles and names in, and the pairing requests to, a workspace that is deleted."""
+        await self._redis.delete(_roles_key(workspace_id), _names_key(workspace_id), _own_names_key(workspace_id))
         await self._pairing.forget_workspace(workspace_id)
 
 
@@ -301,6 +493,27 @@ def _log_change(action: str, workspace_id: str, **fields: str) -> None:
 
 def _roles_key(workspace_id: str) -> str:
     return redis_key("access", Scope(workspace_id).tag, "roles")
+
+
+def _names_key(workspace_id: str) -> str:
+    return redis_key("access", Scope(workspace_id).tag, "names")
+
+
+def _own_names_key(workspace_id: str) -> str:
+    return redis_key("access", Scope(workspace_id).tag, "own_names")
+
+
+def _named(user: str, name: str) -> str:
+    return pack(_FORMAT, user=user, name=name[:MAX_NAME_CHARACTERS])
+
+
+def _check_person(user: str) -> None:
+    if not is_person(user):
+        raise ValueError(f"{user!r} is not a person's id: write connector:user_id, for example telegram:42")
+
+
+def _article(role: Role) -> str:
+    return f"an {role}" if role is Role.ADMIN else f"a {role}"
 
 
 def _asked_key(user: str) -> str:

@@ -90,7 +90,7 @@ class People:
         named = {
             person.user
             for person in await self._access.people(invocation.key.workspace_id)
-            if person.name and person.name.casefold() == name
+            if person.name.casefold() == name and not person.is_self_named
         }
         shown = escape_markdown(text)
         here = {user for user in named if user.startswith(f"{platform}:")}

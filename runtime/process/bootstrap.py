@@ -303,8 +303,8 @@ class Runtime:
         )
 
         # Who may come in, and through which connectors
-        self.access = Access(redis, settings)
         self.api_tokens = ApiTokens(redis, admin_token)
+        self.access = Access(redis, settings, self.api_tokens)
         self.audit = AuditLog(redis, audit_key)
         self.security = Security(settings, self.api_tokens)
         self.http = HttpConnector.of(settings, self.security)

@@ -11,7 +11,7 @@ from grounding.prompt_input import load_tokens
 from grounding.retrieval import Embedder
 from grounding.transcript import Transcript
 from promptpolicy.sigils import Sigils
-from runtime.access import Access
+from runtime.access import Access, ApiTokens
 from runtime.background import Marking
 from runtime.coordination import Hub
 from runtime.delivery import Outbox
@@ -44,7 +44,7 @@ def marking_on(
         transcript=Transcript(redis),
         manifests=Manifests(redis),
         outbox=Outbox(redis, Hub(redis, shared=False)),
-        access=Access(redis, chosen),
+        access=Access(redis, chosen, ApiTokens(redis, "admin-token")),
         records=records or RememberedRecords(),
         sigils=Sigils.from_settings(chosen),
         tokens=load_tokens(),

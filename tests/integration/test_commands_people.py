@@ -4,7 +4,7 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.access import Access, UnknownCode
+from runtime.access import Access, ApiTokens, UnknownCode
 from runtime.access.pairing import Pairing
 from runtime.commands.people import People
 from runtime.commands.registry import CommandRefused, Invocation
@@ -27,7 +27,7 @@ def given(rest: str, by: str = "501", caller: Role | None = None) -> Invocation:
 
 @pytest.fixture
 def access(redis: Redis, settings: MakeSettings) -> Access:
-    return Access(redis, settings(access_admins=("telegram:500",)))
+    return Access(redis, settings(access_admins=("telegram:500",)), ApiTokens(redis, "admin-token"))
 
 
 async def test_a_code_for_another_workspace_is_no_code_here_and_stays_good(redis: Redis, access: Access) -> None:
@@ -96,6 +96,14 @@ async def test_a_role_is_given_by_the_name_of_somebody_who_was_let_in(redis: Red
         assert f"`telegram:7` is {role} here now." in await people.role(given(f"@kai Mars {role}"))
     with pytest.raises(CommandRefused, match="Several people are called Bo: `slack:U8`, `slack:U9`"):
         await people.role(given("Bo admin"))
+
+
+async def test_a_name_that_somebody_gave_themselves_gets_nobody_elses_role(access: Access) -> None:
+    await access.set_role("telegram:9", Role.VIEWER, "acme")
+    mallory = InboundMessage("telegram", "9", "m1", Author("9", "Lena Vale"), "hi", direct=True)
+    await access.authorise(mallory, "acme")
+    with pytest.raises(CommandRefused, match="Nobody here is called Lena Vale"):
+        await People(access).role(given("Lena Vale admin"))
 
 
 @pytest.mark.parametrize("name", ["42", "slack:U0BOSS", "U0BOSS"])

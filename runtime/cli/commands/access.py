@@ -51,9 +51,17 @@ def _show_access(access: dict[str, Any]) -> None:
     if access["tokens"]:
         line()
         table(
-            ["token id", "name", "role", "workspace", "created", "last used"],
+            ["token id", "name", "belongs to", "role", "workspace", "created", "last used"],
             [
-                [t["id"], t["name"], t["role"], t["workspace"], _age(t["created_at"]), _age(t["last_used_at"])]
+                [
+                    t["id"],
+                    t["name"],
+                    t["owner"],
+                    t["role"],
+                    t["workspace"],
+                    _age(t["created_at"]),
+                    _age(t["last_used_at"]),
+                ]
                 for t in access["tokens"]
             ],
         )
@@ -111,10 +119,15 @@ def _name(person: dict[str, Any]) -> str:
 @default_workspace_option
 @data_command
 def role(invocation: Invocation, user: str, role: str, workspace: str) -> None:
-    """Give USER (connector:user_id, e.g. telegram:1234) a ROLE in a workspace. `none` removes the role."""
+    """Give USER (connector:user_id, e.g. telegram:1234) a ROLE in a workspace. `none` removes the role.
+
+    Tokens of theirs that allow more than the person may do then are revoked.
+    """
     removed = role == "none"
     answer = _change(invocation, action="role", user=user, role=None if removed else role, workspace=workspace)
     message = f"{user} no longer has a role in workspace {workspace}." if removed else f"{user}: {role} in {workspace}"
+    if revoked := answer["revoked_tokens"]:
+        message += f"\nRevoked with it: {', '.join(revoked)}"
     emit(invocation, answer, message)
 
 
@@ -122,10 +135,11 @@ def role(invocation: Invocation, user: str, role: str, workspace: str) -> None:
 @default_workspace_option
 @click.option("--role", type=click.Choice(ROLES), default="member", show_default=True)
 @click.option("--name", default="", help="Who or what uses the token. `access list` shows it.")
+@click.option("--owner", default="", help="To whom it belongs: connector:user_id, or a name. Default: you.")
 @data_command
-def token(invocation: Invocation, workspace: str, role: str, name: str) -> None:
+def token(invocation: Invocation, workspace: str, role: str, name: str, owner: str) -> None:
     """Create a token for a program, for one workspace and role. The token is shown only once."""
-    answer = _change(invocation, action="token", workspace=workspace, role=role, name=name)
+    answer = _change(invocation, action="token", workspace=workspace, role=role, name=name, owner=owner)
     emit(invocation, answer, lambda answer: click.echo(answer["token"]))
 
 

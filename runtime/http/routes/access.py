@@ -37,10 +37,13 @@ class GiveRole(Body):
 
 
 class MakeToken(Body):
+    """Make a token; it belongs to ``owner`` (an id or a name), or to who makes it."""
+
     action: Literal["token"]
     workspace: str
     role: Role
     name: str = ""
+    owner: str = ""
 
 
 class Invite(Body):
@@ -137,19 +140,23 @@ class AccessRoutes(Routes):
             why = "to change the role of a link's holder, run `agent-runtime access invite NAME --role ROLE --renew`"
             raise ApiError(400, "bad_request", why)
         try:
-            await self._runtime.access.set_role(change.user, change.role, scope.workspace_id, by=caller.signature)
+            revoked = await self._runtime.access.set_role(
+                change.user, change.role, scope.workspace_id, by=caller.signature
+            )
         except ValueError as error:
             raise ApiError(400, "bad_request", str(error)) from None
         role = change.role.value if change.role else None
-        return reply({"user": change.user, "role": role, "workspace": scope.workspace_id})
+        ids = [token.id for token in revoked]
+        return reply({"user": change.user, "role": role, "workspace": scope.workspace_id, "revoked_tokens": ids})
 
     async def _make_token(self, change: MakeToken, caller: Caller) -> Response:
         scope = await self.enter(change.workspace)
         try:
+            owner = await self._runtime.access.account_of(change.owner, scope.workspace_id) or caller.owner
             token = await self._runtime.api_tokens.create(
-                scope.workspace_id, change.role, name=change.name, by=caller.signature
+                scope.workspace_id, change.role, name=change.name, owner=owner, by=caller.signature
             )
-        except InvalidTokenName as error:
+        except (InvalidTokenName, ValueError) as error:
             raise ApiError(400, "bad_request", str(error)) from None
         return reply({"token": token}, 201)
 
@@ -192,7 +199,14 @@ def _no_token(token_id: str) -> ApiError:
 
 
 def _person(person: Person) -> dict[str, Any]:
-    return {"user": person.user, "name": person.name, "role": person.role.value, "workspace": person.workspace_id}
+    return {
+        "user": person.user,
+        "name": person.name,
+        "role": person.role.value,
+        "workspace": person.workspace_id,
+        "given_by": person.given_by,
+        "given_at": person.given_at.isoformat() if person.given_at else None,
+    }
 
 
 def _token(token: ApiToken) -> dict[str, Any]:
@@ -201,6 +215,7 @@ def _token(token: ApiToken) -> dict[str, Any]:
         "name": token.name,
         "workspace": token.workspace_id,
         "role": token.role.value,
+        "owner": token.owner_text,
         "created_at": token.created_at.isoformat() if token.created_at else None,
         "last_used_at": token.last_used_at.isoformat() if token.last_used_at else None,
     }

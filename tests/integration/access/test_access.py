@@ -18,7 +18,6 @@ from runtime.access import (
     AlreadyDecided,
     ApiTokens,
     Decision,
-    Person,
     TooManyAttempts,
     Unauthenticated,
     UnknownCode,
@@ -51,7 +50,7 @@ class Clock:
 
 
 def access(redis: Redis, clock: Clock | None = None, **settings: Any) -> Access:
-    return Access(redis, Settings.model_validate(settings), clock=clock or Clock())
+    return Access(redis, Settings.model_validate(settings), ApiTokens(redis, "admin-token"), clock=clock or Clock())
 
 
 def code_in(notice: str) -> str:
@@ -112,7 +111,10 @@ async def test_pairing_from_stranger_to_member(redis: Redis) -> None:
     assert [(who.user, who.name, who.workspace_id) for who in await people.pending()] == [
         ("telegram:42", "Ann", "acme")
     ]
-    assert await people.approve(f" {code.lower()} ") == Person("telegram:42", "Ann", Role.MEMBER, "acme")
+    let_in = await people.approve(f" {code.lower()} ", by="slack:U1", by_name="Boss")
+    assert (let_in.user, let_in.name, let_in.role, let_in.workspace_id) == ("telegram:42", "Ann", Role.MEMBER, "acme")
+    assert await people.people("acme") == [let_in]
+    assert let_in.given_by == "slack:U1"
     assert await people.authorise(GROUP, "acme") == Decision(True, Role.MEMBER)
     assert await people.pending() == []
     assert not (await people.authorise(GROUP, "other")).allowed
@@ -189,7 +191,8 @@ async def test_a_person_is_let_in_with_the_role_that_was_said_whatever_became_of
     await people.unsettled()
     assert await people.role_of("telegram:42", "acme") is Role.ADMIN
     other = code_in((await people.authorise(replace(DIRECT, author=Author("43", "Kai")), "acme")).notice)
-    assert await people.approve(other, role=Role.VIEWER) == Person("telegram:43", "Kai", Role.VIEWER, "acme")
+    let_in = await people.approve(other, role=Role.VIEWER)
+    assert (let_in.user, let_in.name, let_in.role, let_in.workspace_id) == ("telegram:43", "Kai", Role.VIEWER, "acme")
 
 
 async def test_who_writes_again_has_the_same_code_until_it_is_used(redis: Redis) -> None:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.access import Access, Admission, RateLimit
+from runtime.access import Access, Admission, ApiTokens, RateLimit
 
 KEY = ConversationKey("acme", "telegram", "-100")
 MESSAGE = InboundMessage(connector="telegram", external_id="-100", message_id="1", author=Author("42"), text="hi")
@@ -140,7 +140,7 @@ async def test_the_tokens_role_decides_over_the_limit_whatever_the_author(
 ) -> None:
     """An admin's token is not limited under any author's name; a member's is, for an admin's name as well."""
     settings = Settings(rate_limit_messages=1, access_admins=("http:ann",))
-    access, limit = Access(redis, settings), RateLimit(redis, settings)
+    access, limit = Access(redis, settings, ApiTokens(redis, "admin-token")), RateLimit(redis, settings)
     admissions: list[Any] = []
     for number in range(2):
         message = replace(CALL, workspace_id="acme", caller_role=bound, message_id=str(number))

@@ -19,7 +19,7 @@ from grounding.memory.records import NewRecord, Provenance, State, Type
 from grounding.prompt import build_prompt
 from grounding.prompt_input import Participant, TailEntry, load_tokens
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
-from runtime.access import Access
+from runtime.access import Access, ApiTokens
 from runtime.background import Marker, Marking
 from runtime.background.karma import ANSWERED_TOKENS
 from runtime.commands.registry import CommandRefused, Invocation
@@ -152,7 +152,7 @@ async def test_what_marks_nothing_is_passed_over(redis: Redis) -> None:
     """Other emoji, strangers, viewers, other people's messages and turns that were forgotten."""
     house = House(redis, access_policy="allowlist", access_allowlist=(BO,))
     await house.answer("t1")
-    await Access(redis, Settings()).set_role("telegram:7", Role.VIEWER, "acme")
+    await Access(redis, Settings(), ApiTokens(redis, "admin-token")).set_role("telegram:7", Role.VIEWER, "acme")
 
     assert await house.react("👀") == "no_mark"
     assert await house.react("👍", by="telegram:99") == "not_allowed"

@@ -364,7 +364,12 @@ async def test_people_get_roles_and_programs_get_tokens(command: Command) -> Non
     assert "telegram:7" in (await command("access", "list")).out
     assert (await command("access", "revoke", found["tokens"][0]["id"])).code == 0
     assert (await command("access", "list", "--json")).json["tokens"] == []
-    assert (await command("access", "role", "telegram:7", "none")).code == 0
+    assert (await command("access", "token", "--owner", "telegram:7")).code == 0
+    (owned,) = (await command("access", "list", "--json")).json["tokens"]
+    assert owned["owner"] == "telegram:7"
+    assert "belongs to" in (await command("access", "list")).out
+    taken = await command("access", "role", "telegram:7", "none")
+    assert (taken.code, f"Revoked with it: {owned['id']}" in taken.out) == (0, True)
     refused = await command("access", "approve", "NOSUCH")
     assert refused.code == 1
     assert refused.err.count("\n") == 1

@@ -225,7 +225,14 @@ async def test_a_stranger_is_paired_and_given_a_role(face: Face) -> None:
     wrong = await face.client.post("/v1/access", json={"action": "approve", "code": "WRONG"})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "unknown_code")
     approved = (await face.client.post("/v1/access", json={"action": "approve", "code": code})).json()["approved"]
-    assert approved == {"user": "telegram:7", "name": "Sam", "role": "member", "workspace": "club"}
+    assert approved.pop("given_at")
+    assert approved == {
+        "user": "telegram:7",
+        "name": "Sam",
+        "role": "member",
+        "workspace": "club",
+        "given_by": "Admin",
+    }
     role = {"action": "role", "user": "telegram:7", "role": "viewer", "workspace": "club"}
     assert (await face.client.post("/v1/access", json=role)).status_code == 200
     people = (await face.client.get("/v1/access", params={"workspace": "club"})).json()["people"]
@@ -234,7 +241,17 @@ async def test_a_stranger_is_paired_and_given_a_role(face: Face) -> None:
     ]
     bound = (await face.client.get("/v1/access", params={"workspace": "club"})).json()["sigils"]
     assert bound[0] == {"bound": "role:admin", "sigil": "admin", "scopes": ["*"]}
-    await face.client.post("/v1/access", json={**role, "role": None})
+    token = {"action": "token", "workspace": "club", "role": "viewer", "name": "feed", "owner": "Sam"}
+    made = (await face.client.post("/v1/access", json=token)).json()["token"]
+    await face.client.post("/v1/access", json={**token, "owner": ""})
+    listed = (await face.client.get("/v1/access", params={"workspace": "club"})).json()["tokens"]
+    assert {one["owner"] for one in listed} == {"telegram:7", "Admin"}
+    assert (await face.client.post("/v1/access", json={**token, "owner": "x" * 400})).status_code == 400
+    taken = (await face.client.post("/v1/access", json={**role, "role": None})).json()
+    assert taken["revoked_tokens"] == [one["id"] for one in listed if one["owner"] == "telegram:7"]
+    async with face.bare() as client:
+        refused = await client.get("/v1/access", headers={"Authorization": f"Bearer {made}"})
+    assert refused.status_code == 401
     assert (await face.client.get("/v1/access", params={"workspace": "club"})).json()["people"] == []
 
 

@@ -25,7 +25,7 @@ from connectors.message import (
 )
 from grounding.memory.karma import Exchange, Marked, MarkStore
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
-from runtime.access import Access, RateLimit
+from runtime.access import Access, ApiTokens, RateLimit
 from runtime.commands import Commands
 from runtime.commands.registry import Command, Invocation
 from runtime.coordination import Hub, WorkStreams
@@ -94,7 +94,7 @@ class Door:
         self.gateway = Gateway(
             chosen,
             workspaces=Workspaces(redis, chosen),
-            access=Access(redis, chosen),
+            access=Access(redis, chosen, ApiTokens(redis, "admin-token")),
             limit=RateLimit(redis, chosen),
             mailboxes=mailboxes,
             outbox=self.outbox,
