@@ -51,7 +51,7 @@ MAX_EXCERPT_CHARACTERS = 500
 """Longer texts, before and after a change, are kept as their SHA-256 and size."""
 MAX_LABEL_CHARACTERS = 300
 """Longer names, targets, notes and places are cut."""
-MAX_SCANNED = 5000
+MAX_SCANNED = 2000
 """Rows that one `AuditLog.read` looks at, if few fit its filter."""
 PRUNE_SECONDS = 24 * 3600
 
@@ -296,7 +296,7 @@ class AuditLog:
                 3,
                 chain.rows,
                 chain.head,
-                chain.key("appended", entry.id),
+                chain.key("appended", encode_id(entry.id)),
                 stored,
                 self._seal.close("head", chain, link, at=at),
                 f"{at}-{sequence}",
