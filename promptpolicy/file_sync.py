@@ -16,7 +16,8 @@ from enum import Enum, auto
 import structlog
 
 from connectors.message import Scope
-from promptpolicy.directives import Directives, Draft, Version
+from promptpolicy.directives import Change, Directives, Version
+from promptpolicy.drafts import ApprovalNeeded
 from promptpolicy.file_tree import RECORD, DirectiveTree, Refusal, SlotFile, SyncedCopy, UnreadableRecord
 from promptpolicy.policy import (
     EVERYWHERE,
@@ -161,10 +162,10 @@ class FileSyncPublisher(Publisher):
         except OSError as error:
             return [Refusal(home, self._tree.relative_folder(home), str(error), "make the folder readable")]
 
-    async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
-        """Publish *draft* and write its file. Publishes an edit of the file that was not imported yet first.
+    async def _put(self, slot: Slot, change: Change, expected_version: int | None = None) -> Version:
+        """Publish *change* and write its file. Publishes an edit of the file that was not imported yet first.
 
-        So the edit is in the history, and *expected_version* no longer matches for the author of *draft*.
+        So the edit is in the history, and *expected_version* no longer matches for the author of *change*.
         """
         async with self._lock:
             home = slot.place.home
@@ -173,14 +174,14 @@ class FileSyncPublisher(Publisher):
                 found = await asyncio.to_thread(self._tree.find, slot)
             except (OSError, UnreadableRecord) as error:
                 await self._reject(Refusal(home, self._tree.relative_folder(home), str(error)), ImportResult())
-                return await super()._put(slot, draft, expected_version)
+                return await super()._put(slot, change, expected_version)
             before = dict(record)
             newest = await self.directives.latest(slot)
             step = decide(found, record.get(slot.encoded), newest)
             try:
                 if step is not Step.COPY:
                     await self._apply_all([_Pending(slot, found, newest, step)], record, ImportResult())
-                version = await super()._put(slot, draft, expected_version)
+                version = await super()._put(slot, change, expected_version)
                 await self._copy(version, record)
                 if step is Step.REJECT and found is not None:
                     await self._note(
@@ -214,16 +215,17 @@ class FileSyncPublisher(Publisher):
     async def _apply_all(self, pending: list[_Pending], record: dict[str, SyncedCopy], done: ImportResult) -> None:
         """Apply all steps. Retries a refused one after the others: another directive may have become shorter."""
         while pending:
-            refused: list[tuple[_Pending, PolicyTooLarge | InvalidDirective]] = []
+            refused: list[tuple[_Pending, PolicyTooLarge | InvalidDirective | ApprovalNeeded]] = []
             for task in pending:
                 try:
                     await self._apply(task, record, done)
-                except (PolicyTooLarge, InvalidDirective) as error:
+                except (PolicyTooLarge, InvalidDirective, ApprovalNeeded) as error:
                     refused.append((task, error))
             if len(refused) == len(pending):
                 for task, problem in refused:
                     path = task.found.path if task.found else self._tree.relative_path(task.slot)
-                    await self._reject(Refusal(task.slot.place, path, str(problem)), done)
+                    advice = "approve or discard the draft" if isinstance(problem, ApprovalNeeded) else ""
+                    await self._reject(Refusal(task.slot.place, path, str(problem), advice), done)
                 return
             pending = [task for task, _ in refused]
 
@@ -239,11 +241,11 @@ class FileSyncPublisher(Publisher):
                 await self._reject(conflict, done)
                 return
         if step is Step.IMPORT and found is not None:
-            version = await super()._put(slot, Draft(found.text, "file", "file"))
+            version = await super()._put(slot, Change(found.text, "file", "file"))
             record[slot.encoded] = SyncedCopy(found.sha256, version.version)
             done.published.append(slot)
         elif step is Step.CLEAR:
-            await super()._put(slot, Draft(None, "file", "file"))
+            await super()._put(slot, Change(None, "file", "file"))
             record.pop(slot.encoded, None)
             done.cleared.append(slot)
         elif step is Step.COPY and newest is not None:

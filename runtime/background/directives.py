@@ -100,7 +100,7 @@ class DirectiveCondenser:
         condense.check_kind(slot)
         current = await self._publisher.directives.latest(slot)
         if current is None or current.text is None or current.version != expected_version:
-            raise VersionMoved(slot, expected_version, current.version if current else 0)
+            raise VersionMoved(slot, expected_version, current, text)
         judged = await asyncio.to_thread(condense.judge, current.text, text, self._tokens.count)
         if judged.problems:
             raise NotCondensed(f"the text was rejected: {'; '.join(judged.problems)}")

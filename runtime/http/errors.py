@@ -32,6 +32,7 @@ from grounding.prompt import ContextTooLarge
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from promptpolicy.condense import NotCondensed
 from promptpolicy.directives import NoSuchVersion
+from promptpolicy.drafts import ApprovalNeeded, DraftMoved, NoSuchDraft
 from promptpolicy.policy import InvalidDirective, PolicyTooLarge
 from promptpolicy.publishing import VersionMoved
 from runtime.access import AlreadyDecided, TooManyAttempts, UnknownCode
@@ -99,6 +100,9 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (InvalidDirective, 400, "invalid_directive"),
     (PolicyTooLarge, 413, "policy_too_large"),
     (VersionMoved, 409, "version_moved"),
+    (DraftMoved, 409, "draft_moved"),
+    (ApprovalNeeded, 409, "approval_needed"),
+    (NoSuchDraft, 404, "not_found"),
     (NoModelAnswer, 503, "model_failed"),
     (NotCondensed, 422, "not_condensed"),
     (BudgetExceeded, 402, "budget_exceeded"),

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Role, Scope, StoreUnavailable
-from promptpolicy.directives import Directives, Draft, NoSuchVersion, UnknownFormat
+from promptpolicy.directives import Change, Directives, NoSuchVersion, UnknownFormat
 from promptpolicy.policy import EVERYWHERE, InvalidDirective, Kind, Place, PolicyTooLarge, Slot, compose
 from promptpolicy.publishing import Publisher, VersionMoved
 
@@ -241,7 +241,7 @@ async def test_a_store_that_does_not_answer_in_time_is_unavailable(redis: Redis)
     store = Directives(redis, timeout_seconds=0.05)
     await redis.client_pause(400)
     with pytest.raises(StoreUnavailable):
-        await store.append(SYSTEM, Draft("rule", LENA, "api"), "")
+        await store.append(SYSTEM, Change("rule", LENA, "api"), "")
     await redis.client_unpause()
 
 
