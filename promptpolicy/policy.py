@@ -314,6 +314,36 @@ def measure(role: Role, directives: Iterable[Directive], count: CountTokens) -> 
     return _compose(role, directives, count)[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an identity, in the order of composition.
+
+    ``label`` is its name for people; ``directive`` is None for a part that is not a directive. ``first_line`` and
+    ``lines`` say which lines of the whole text it has, counted from 0; the blank line after it belongs to no part.
+    """
+
+    label: str
+    text: str
+    tokens: int
+    first_line: int
+    lines: int
+    directive: Directive | None = None
+
+
+def measure_parts(role: Role, directives: Iterable[Directive], count: CountTokens) -> tuple[Policy, tuple[Part, ...]]:
+    """Compose the identity like `measure`, and return its parts in order with their tokens and lines, too.
+
+    The tokens of the parts need not add up to those of the whole, because a tokenizer may join what meets.
+    """
+    policy, parts = _compose(role, directives, count)
+    measured, line = [], 0
+    for part in parts:
+        lines = part.text.count("\n") + 1
+        measured.append(Part(part.label, part.text, count(part.text), line, lines, part.directive))
+        line += lines + 1
+    return policy, tuple(measured)
+
+
 def with_drafts(
     directives: Iterable[Directive], drafts: Mapping[Slot, str | None], scope: Scope
 ) -> tuple[Directive, ...]:
@@ -339,6 +369,7 @@ def baseline(role: Role) -> str:
 class _Part:
     label: str
     text: str
+    directive: Directive | None = None
 
 
 def _compose(role: Role, directives: Iterable[Directive], count: CountTokens) -> tuple[Policy, list[_Part]]:
@@ -346,7 +377,7 @@ def _compose(role: Role, directives: Iterable[Directive], count: CountTokens) ->
     parts = [_Part("baseline", baseline(role))]
     if len({directive.slot.place.level for directive in ordered}) > 1:
         parts.append(_Part("precedence", _PRECEDENCE))
-    parts.extend(_Part(directive.slot.label, f"{_heading(directive)}\n{directive.text}") for directive in ordered)
+    parts.extend(_Part(one.slot.label, f"{_heading(one)}\n{one.text}", one) for one in ordered)
     parts.append(_Part("action policy", ACTION_POLICY))
     text = "\n\n".join(part.text for part in parts)
     return Policy(text, count(text), tuple(ordered)), parts

@@ -25,8 +25,10 @@ from promptpolicy.policy import (
     canonical,
     compose,
     decode_id,
+    measure_parts,
     place_in,
     slot_in,
+    with_drafts,
 )
 
 ACME = Place(Scope("acme"))
@@ -287,3 +289,24 @@ def test_an_encoded_context_is_decoded_again(context_id: str) -> None:
 def test_names_that_encode_no_id_are_refused(name: str) -> None:
     with pytest.raises(InvalidDirective):
         decode_id(name)
+
+
+def test_the_parts_of_an_identity_cover_each_of_its_lines_once() -> None:
+    acme = Scope("acme")
+    system = Directive(Slot(Place(acme), Kind.SYSTEM), 3, "one\n\ntwo")
+    soul = Directive(Slot(EVERYWHERE, Kind.SOUL), 2, "calm")
+    policy, parts = measure_parts(Role.MEMBER, [soul, system], lambda text: len(text.split()))
+    lines = policy.text.split("\n")
+    for part in parts:
+        assert "\n".join(lines[part.first_line : part.first_line + part.lines]) == part.text
+        assert part.tokens == len(part.text.split())
+    assert [part.directive for part in parts] == [None, None, system, soul, None]
+    assert sum(part.lines for part in parts) + len(parts) - 1 == len(lines)
+
+
+def test_the_parts_show_a_draft_in_place_of_its_directive() -> None:
+    acme = Scope("acme")
+    slot = Slot(Place(acme), Kind.SYSTEM)
+    drafted = with_drafts([Directive(slot, 3, "old")], {slot: "new words"}, acme)
+    parts = measure_parts(Role.MEMBER, drafted, lambda text: len(text.split()))[1]
+    assert [part.directive.text for part in parts if part.directive] == ["new words"]
